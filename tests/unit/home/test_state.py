@@ -27,7 +27,7 @@ def test_reopened_state_folder_has_the_same_secrets(tmp_path: Path) -> None:
     first = StateFolder(tmp_path)
     first.open("http://127.0.0.1:6080")
     key, token = first.key.read_bytes(), first.token.read_text()
-    os.close(first._lock_fd or 0)
+    os.close(first.lock_fd)
     second = StateFolder(tmp_path)
     second.open("http://127.0.0.1:7080")
     assert (second.key.read_bytes(), second.token.read_text()) == (key, token)

@@ -4,7 +4,7 @@ import pytest
 
 from serving.home.admission.admission import admit
 from serving.home.admission.defaults import fill_in_defaults, with_requests
-from serving.net.cluster.kinds import DOMAIN_MAPPING, POD, REVISION, SERVING_SERVICE
+from serving.net.cluster.kinds import DOMAIN_MAPPING, POD, REVISION
 
 # JSON values have any type.
 # ruff: noqa: ANN401
@@ -28,10 +28,6 @@ def test_container_port_0_defaults_to_8080() -> None:
 
 def test_timeout_0_defaults_to_300_seconds() -> None:
     assert pod_of({"image": "x"}, timeoutSeconds=0)["timeoutSeconds"] == 300
-
-
-def test_service_links_default_to_false() -> None:
-    assert pod_of({"image": "x"})["enableServiceLinks"] is False
 
 
 @pytest.mark.parametrize(
@@ -62,11 +58,6 @@ def test_sidecar_gets_no_readiness_probe() -> None:
     assert "readinessProbe" in first
     assert "readinessProbe" not in second
     assert [first["name"], second["name"]] == ["user-container-0", "user-container-1"]
-
-
-def test_service_with_empty_traffic_targets_latest_revision() -> None:
-    body = {"metadata": {"name": "a"}, "spec": {"template": {"spec": {"containers": [{"image": "x"}]}}, "traffic": []}}
-    assert admit(SERVING_SERVICE, body)["spec"]["traffic"] == [{"latestRevision": True, "percent": 100}]
 
 
 def test_domain_mapping_ref_defaults_to_its_namespace() -> None:

@@ -80,11 +80,19 @@ async def test_missing_or_invalid_bearer_token_is_rejected(header: str) -> None:
     assert refused(await store_with(secret), header) in {"unknown token", "no bearer token"}
 
 
-@pytest.mark.parametrize("change", [{"role": "root"}, {"expires": "never"}, {"namespaces": None}, {"sha256": None}])
-async def test_malformed_token_secret_is_rejected(change: dict[str, str | None]) -> None:
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"role": "root"}, "'root' is not a valid Role"),
+        ({"expires": "never"}, "Invalid isoformat string: 'never'"),
+        ({"namespaces": None}, "access-token-ann: 'namespaces' is missing"),
+        ({"sha256": None}, "access-token-ann: 'sha256' is missing"),
+    ],
+)
+async def test_malformed_token_secret_is_rejected(change: dict[str, str | None], reason: str) -> None:
     text, secret = new_token(ANN, until_s=100.0)
     data = {key: value for key, value in (secret["stringData"] | change).items() if value is not None}
-    assert "unknown" not in refused(await store_with({**secret, "stringData": data}), f"Bearer {text}")
+    assert refused(await store_with({**secret, "stringData": data}), f"Bearer {text}") == reason
 
 
 async def test_secret_of_another_type_is_rejected() -> None:

@@ -134,10 +134,6 @@ def test_yaml_keys_are_converted_to_strings() -> None:
         decode_body(b"data: {null: a}", "application/yaml")
 
 
-def test_duplicate_json_fields_are_listed() -> None:
-    assert duplicate_fields(b'{"a": 1, "b": {"c": 1, "c": 2}, "a": 3}') == ["c", "a"]
-
-
 def test_same_field_in_two_objects_is_not_a_duplicate() -> None:
     assert duplicate_fields(b'[{"a": 1}, {"a": 2}]') == []
 

@@ -142,9 +142,19 @@ def test_access_review_agrees_with_authorization() -> None:
     assert path["status"]["allowed"] is True
 
 
-@pytest.mark.parametrize("review", [{}, {"spec": {}}, {"spec": {"resourceAttributes": 1}}, [], None])
-def test_malformed_access_review_is_rejected(review: object) -> None:
-    with pytest.raises(ValueError, match=r"."):
+@pytest.mark.parametrize(
+    ("review", "error"),
+    [
+        ({}, "missing required field `spec`"),
+        ({"spec": {}}, "either resourceAttributes or nonResourceAttributes"),
+        ({"spec": {"resourceAttributes": {}, "nonResourceAttributes": {}}}, "either resourceAttributes or"),
+        ({"spec": {"resourceAttributes": 1}}, r"got `int` - at `\$.spec.resourceAttributes`"),
+        ([], "got `array`"),
+        (None, "got `null`"),
+    ],
+)
+def test_malformed_access_review_is_rejected(review: object, error: str) -> None:
+    with pytest.raises(ValueError, match=error):
         access_review(grant("view"), review)
 
 

@@ -242,9 +242,11 @@ def test_pods_are_placed_on_local_before_its_node_exists() -> None:
 
 
 @pytest.mark.parametrize("policy", ["spread", "pack", "low-risk"])
-async def test_every_placement_policy_places_a_pod(policy: str) -> None:
-    async with staged(NodePlacing(policy), "a") as stage:
-        assert nested(await stage.create(pod("p0")), "spec", "nodeName") == "a"
+async def test_every_placement_policy_places_pods_on_nodes_with_capacity(policy: str) -> None:
+    async with staged(NodePlacing(policy), "a", "b") as stage:
+        results = [await stage.create(pod(f"p{number}", cpu="600m")) for number in range(3)]
+        first, second, third = (nested(resource, "spec", "nodeName") for resource in results)
+        assert ({first, second}, third) == ({"a", "b"}, None)
 
 
 async def test_pod_with_excessive_requests_is_placed_with_warning_event() -> None:

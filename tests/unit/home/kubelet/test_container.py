@@ -46,13 +46,10 @@ async def test_process_that_has_not_started_cannot_be_attached_to(tmp_path: Path
 def test_restart_pauses_double_up_to_60_seconds() -> None:
     restart_pauses = RestartPauses(RestartSettings())
     assert [restart_pauses.after(1) for _ in range(9)] == [0, 1, 2, 4, 8, 16, 32, 60, 60]
+    # 2**1024 is more than the largest float.
+    assert {restart_pauses.after(1) for _ in range(2_500)} == {60}
 
 
 def test_container_that_ran_30_s_restarts_without_pause() -> None:
     restart_pauses = RestartPauses(RestartSettings())
     assert [restart_pauses.after(lived_s) for lived_s in (1, 1, 29.9, 30, 1)] == [0, 1, 2, 0, 1]
-
-
-def test_restart_pauses_remain_bounded_after_2500_failures() -> None:
-    restart_pauses = RestartPauses(RestartSettings())
-    assert max(restart_pauses.after(1) for _ in range(2_500)) == 60

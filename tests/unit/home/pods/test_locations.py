@@ -1,4 +1,3 @@
-import contextlib
 import itertools
 import os
 import random
@@ -43,10 +42,16 @@ def test_addresses_and_ports_in_use_are_skipped() -> None:
 
 
 def test_released_location_is_free_again() -> None:
-    pod_locations = new_locations()
+    dice = random.Random(1)
+    pod_locations, state = PodLocations(dice), dice.getstate()
     first = pod_locations.reserve()
+    dice.setstate(state)
+    second = pod_locations.reserve()
+    assert second.address != first.address
+    assert second.port != first.port
     pod_locations.release(first)
-    assert not pod_locations._used
+    dice.setstate(state)
+    assert pod_locations.reserve() == first
 
 
 def test_tcp_ports_are_reserved_and_released_with_location() -> None:
@@ -112,14 +117,13 @@ def test_addresses_and_ports_are_not_sequential() -> None:
 def test_consecutive_occupied_addresses_do_not_block_reservation() -> None:
     """An earlier version tried only the 4,096 addresses after the last one."""
     pod_locations = new_locations()
-    last = pod_locations.reserve().address
-    third, fourth = (int(part) for part in host_part(last).split("."))
-    number = third << 8 | fourth
-    with contextlib.ExitStack() as stack:
-        for after in range(1, 200):
-            high, low = divmod((number + after) % 2**16, 256)
-            stack.enter_context(socket.create_server((f"127.64.{high}.{low}", 8012)))
-        assert host_part(pod_locations.reserve().address) != host_part(last)
+    third, fourth = (int(part) for part in host_part(pod_locations.reserve().address).split("."))
+    occupied = set()
+    for number in range((third << 8 | fourth) + 1, (third << 8 | fourth) + 5_000):
+        high, low = divmod(number % 2**16, 256)
+        location = pod_locations.occupy(PodLocation(address=f"127.64.{high}.{low}", port=8012))
+        occupied.add(location.address)
+    assert pod_locations.reserve().address not in occupied
 
 
 def test_exhausted_addresses_and_ports_errors_name_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:

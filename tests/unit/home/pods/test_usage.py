@@ -17,8 +17,10 @@ from serving.core.model.quantity import parse_bytes, parse_millicores
 from serving.home.pods.machine import read_machine
 from serving.home.pods.usage import SessionTotals, SessionUsage, UsageReporter, pod_metrics, read_sessions, used_between
 from serving.home.store.memory import MemoryCluster
+from serving.net.aio.clock import now_s
 from serving.net.cluster.kinds import NODE_METRICS, POD_METRICS, SCALING_POLICY
 from tests.eventually import until
+from tests.virtual_time import pass_s, run_virtually
 
 BURN = "import os, signal\nif os.fork() == 0:\n  while True: pass\nprint(flush=True)\nsignal.pause()"
 CPU = {"targetRef": {"kind": "Service", "name": "a"}, "up": {"triggers": [{"type": "cpu", "usagePercent": 50}]}}
@@ -114,26 +116,36 @@ async def test_metrics_of_removed_pod_are_deleted(cluster: MemoryCluster, burner
     reporter = UsageReporter(cluster, lambda: pods)
     for _ in range(3):
         await reporter.measure()
+    assert len((await cluster.list(POD_METRICS)).items) == 1
     pods.clear()
     await reporter.measure()
     assert (await cluster.list(POD_METRICS)).items == []
 
 
 async def test_deleted_pod_metrics_are_recreated(cluster: MemoryCluster, burner: subprocess.Popen[bytes]) -> None:
-    reporter = UsageReporter(cluster, lambda: [Pod(("default", "p"), {"c": burner.pid})])
+    # The other pod has just started and is not measured yet.
+    pods = [Pod(("default", "p"), {"c": burner.pid}), Pod(("default", "q"), {})]
+    reporter = UsageReporter(cluster, lambda: pods)
     for _ in range(2):
         await reporter.measure()
     await cluster.delete(POD_METRICS, "default", "p")
     for _ in range(2):
         await reporter.measure()
-    assert len((await cluster.list(POD_METRICS)).items) == 1
-    # Also next to a pod that has just started and is not measured yet.
-    pods = [Pod(("default", "p"), {"c": burner.pid}), Pod(("default", "q"), {})]
-    # A new reporter adopts metrics that already exist.
-    other = UsageReporter(cluster, lambda: pods)
+    (metrics,) = (await cluster.list(POD_METRICS)).items
+    assert metrics["metadata"]["name"] == "p"
+
+
+async def test_new_reporter_replaces_existing_pod_metrics(
+    cluster: MemoryCluster, burner: subprocess.Popen[bytes]
+) -> None:
+    pods = [Pod(("default", "p"), {"c": burner.pid})]
+    await cluster.create(POD_METRICS, pod_metrics(pods[0], {}, at="before", window_s=1.0))
+    reporter = UsageReporter(cluster, lambda: pods)
     for _ in range(3):
-        await other.measure()
-    assert len((await cluster.list(POD_METRICS)).items) == 1
+        await reporter.measure()
+    (metrics,) = (await cluster.list(POD_METRICS)).items
+    assert metrics["timestamp"] != "before"
+    assert [container["name"] for container in metrics["containers"]] == ["c"]
 
 
 async def test_node_metrics_are_reported_and_recreated(cluster: MemoryCluster) -> None:
@@ -156,24 +168,28 @@ async def test_node_metrics_are_reported_and_recreated(cluster: MemoryCluster) -
     assert len((await cluster.list(NODE_METRICS)).items) == 1
 
 
-async def test_cpu_trigger_policy_shortens_usage_interval(
-    cluster: MemoryCluster, burner: subprocess.Popen[bytes]
-) -> None:
-    reporter = UsageReporter(cluster, lambda: [Pod(("default", "p"), {"c": burner.pid})])
-    task = asyncio.create_task(reporter.run())
-    try:
-        metadata = {"name": "p", "namespace": "default"}
-        policy = {"apiVersion": "serving.dev/v1alpha1", "kind": "ScalingPolicy", "metadata": metadata, "spec": CPU}
-        async with asyncio.timeout(60):
-            listing = await cluster.list(POD_METRICS)
-            async with cluster.watch(POD_METRICS, resource_version=listing.resource_version) as events:
-                await cluster.create(SCALING_POLICY, policy)
-                event = await anext(aiter(events))
-        assert event.object["metadata"]["name"] == "p"
-    finally:
+def test_cpu_trigger_policy_shortens_usage_interval() -> None:
+    metadata = {"name": "p", "namespace": "default"}
+    policy = {"apiVersion": "serving.dev/v1alpha1", "kind": "ScalingPolicy", "metadata": metadata, "spec": CPU}
+    measured_at_s: list[float] = []
+
+    def no_pods() -> list[Pod]:
+        measured_at_s.append(now_s())
+        return []
+
+    async def scenario() -> None:
+        cluster = MemoryCluster()
+        task = asyncio.create_task(UsageReporter(cluster, no_pods).run())
+        await pass_s(20.0)
+        await cluster.create(SCALING_POLICY, policy)
+        await pass_s(5.0)
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+        await cluster.close()
+
+    run_virtually(scenario())
+    assert sorted(set(measured_at_s)) == [0, 2, 17, 20, 22, 24]
 
 
 async def test_learnt_target_shortens_usage_interval(cluster: MemoryCluster) -> None:

@@ -226,12 +226,16 @@ def test_files_of_includes_interpreter_of_program_in_shell_command(closed: Path)
     assert files == [str(closed / "other"), str(closed / "app")]
 
 
-def test_closed_home_with_bin_folder_is_not_an_installation(tmp_path: Path) -> None:
-    tmp_path.chmod(0o700)
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "serve").write_text("")
-    if closed_above(str(tmp_path / "bin")) == str(tmp_path):
-        assert files_of((str(tmp_path / "bin" / "serve"),), {}) == [str(tmp_path / "bin" / "serve")]
+def test_closed_home_with_bin_folder_is_not_an_installation() -> None:
+    # Not tmp_path: a folder above it is closed too.
+    with tempfile.TemporaryDirectory(dir="/tmp") as home:
+        program = Path(home) / "bin" / "serve"
+        program.parent.mkdir()
+        program.write_text("")
+        assert closed_above(str(program)) == home
+        assert files_of((str(program),), {}) == [str(program)]
+        Path(home).chmod(0o755)
+        assert files_of((str(program),), {}) == [home]
 
 
 def test_folder_is_open_if_others_may_read_and_enter_it(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ import sys
 
 import pytest
 
-from serving.home.processes import seccomp
 from serving.home.processes.seccomp import MACHINES, filter_program, oci_profile, syscall_numbers
 
 ALLOW, EPERM, ENOSYS = 0x7FFF0000, 0x50001, 0x50026
@@ -83,11 +82,12 @@ def test_unsupported_machine_has_no_filter() -> None:
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the header of another machine")
 def test_syscall_numbers_equal_libseccomps() -> None:
     libseccomp = "import ctypes, sys; l = ctypes.CDLL('libseccomp.so.2'); print(*(l.seccomp_syscall_resolve_name(n.encode()) for n in sys.argv[1:]))"
-    names = list(seccomp.syscall_numbers()["x86_64"])
-    done = subprocess.run([sys.executable, "-c", libseccomp, *names], capture_output=True, text=True, check=False)
-    if done.returncode:
+    numbers = syscall_numbers()["x86_64"]
+    done = subprocess.run([sys.executable, "-c", libseccomp, *numbers], capture_output=True, text=True, check=False)
+    if "libseccomp.so.2" in done.stderr:
         pytest.skip("no libseccomp here")
-    result = dict(zip(names, map(int, done.stdout.split()), strict=True))
-    assert {name: number for name, number in result.items() if number >= 0}.items() <= syscall_numbers()[
-        "x86_64"
-    ].items()
+    result = dict(zip(numbers, map(int, done.stdout.split()), strict=True))
+    # An old libseccomp does not know the newest names.
+    resolved = {name: number for name, number in result.items() if number >= 0}
+    assert len(resolved) > 300
+    assert resolved.items() <= numbers.items()

@@ -5,7 +5,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from serving.controller.revisions import sidecar
 from serving.controller.revisions.deployment import desired_deployment
 from serving.controller.revisions.sidecar import Sidecar, grace_s
 from serving.core.model.objects import Object
@@ -157,9 +156,10 @@ def test_additional_ports_are_tcp_ports() -> None:
 
 
 def test_probes_without_port_use_container_port() -> None:
-    own = {"image": "a", "livenessProbe": {"httpGet": {"path": "/l"}}, "startupProbe": {"tcpSocket": {"port": 5}}}
+    liveness = {"httpGet": {"path": "/l"}, "periodSeconds": 1}
+    own = {"image": "a", "livenessProbe": liveness, "startupProbe": {"tcpSocket": {"port": 5}}}
     app = pod_of(spec={"containers": [own]})["containers"][1]
-    assert app["livenessProbe"]["httpGet"] == {"path": "/l", "port": 8080}
+    assert app["livenessProbe"] == {"httpGet": {"path": "/l", "port": 8080}, "periodSeconds": 1}
     assert app["startupProbe"]["tcpSocket"] == {"port": 5}
 
 
@@ -319,12 +319,6 @@ def test_other_pod_fields_are_preserved() -> None:
     pod = pod_of(spec={"containers": [own], **rest})
     assert {name: pod[name] for name in rest} == rest
     assert pod["containers"][1].items() >= own.items()
-
-
-def test_at_own_port_fills_missing_probe_port() -> None:
-    probe = {"httpGet": {"path": "/"}, "periodSeconds": 1}
-    assert sidecar.at_own_port(probe, 8080) == {"httpGet": {"path": "/", "port": 8080}, "periodSeconds": 1}
-    assert sidecar.at_own_port({"tcpSocket": {"port": 1}}, 8080) == {"tcpSocket": {"port": 1}}
 
 
 def test_inner_tls_pod_gets_mode_and_authority_but_no_key() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving.controller.routes.hosts import Claims, claims_of, tag_claims, url_of
+from serving.controller.routes.hosts import Claims, claims_of, tag_claims
 from serving.core.model.knative import CLAIMED_TAGS_ANNOTATION
 from tests.invariants import validate
 from tests.unit.controller.builders import CREATED, NOW, SETTINGS, a_route
@@ -10,11 +10,6 @@ from tests.unit.controller.builders import CREATED, NOW, SETTINGS, a_route
 BLUE = [{"revisionName": "hello-00001", "percent": 100, "tag": "blue"}]
 HELLO, BLUE_HELLO = ("default", "hello"), ("default", "blue-hello")
 HOST = "blue-hello.default.localhost"
-
-
-@pytest.mark.parametrize(("port", "url"), [(80, "http://a"), (8080, "http://a:8080")])
-def test_url_omits_port_80(port: int, url: str) -> None:
-    assert url_of("a", port) == url
 
 
 def test_tag_claim_has_time_of_first_use() -> None:

@@ -1,7 +1,5 @@
 """Services of tags: one per tag, with the labels of the route and a visibility label of its own."""
 
-import msgspec
-
 from serving.controller.decide import decide
 from serving.controller.routes.route import TagServices, is_local_tag
 from serving.controller.values.writes import WorkKey
@@ -12,7 +10,6 @@ from serving.net.cluster.port import Create, Delete, Patch
 from tests.unit.controller.builders import (
     NOW,
     NOW_S,
-    SETTINGS,
     a_configuration,
     a_revision,
     a_route,
@@ -111,5 +108,3 @@ def test_changed_tag_service_enqueues_its_route() -> None:
 def test_tag_of_cluster_local_route_is_local_without_service() -> None:
     assert is_local_tag(a_route(labels=LOCAL), TagServices(), "blue")
     assert not is_local_tag(a_route(), TagServices(), "blue")
-    assert msgspec.structs.asdict(TagServices()) == {"by_tag": {}, "unused": ()}
-    assert not SETTINGS.public_services

@@ -93,13 +93,20 @@ def test_failed_batch_is_logged_and_next_is_sent(caplog: pytest.LogCaptureFixtur
 
 
 def test_add_and_close_return_while_receiver_is_silent() -> None:
-    stuck = threading.Event()
+    sent: list[int] = []
+    waiting, resume = threading.Event(), threading.Event()
 
-    def send(_: list[int]) -> None:
-        stuck.wait(30)
+    def send(batch: list[int]) -> None:
+        waiting.set()
+        resume.wait(60)
+        sent.extend(batch)
 
     outbox = ExportOutbox("numbers", send, period_s=0.001, items_max=10, batch_max=1)
     outbox.add(1)
+    assert waiting.wait(60)
+    outbox.add(2)
     outbox.close(0.01)
-    stuck.set()
-    outbox.close(10)
+    assert sent == []
+    resume.set()
+    outbox.close(60)
+    assert sent == [1, 2]

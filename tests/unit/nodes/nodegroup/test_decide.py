@@ -144,12 +144,6 @@ def test_group_below_minimum_untaints_and_reports_error_if_cloud_is_full() -> No
     assert (plan.error, plan.requested_delta) == (PassError.CANNOT_GROW, 0)
 
 
-def test_nodes_without_allocatable_fail_the_pass() -> None:
-    seen = snapshot(nodes(1, allocatable=NODE_AMOUNT - NODE_AMOUNT))
-    _, plan = decided(seen)
-    assert (plan.error, plan.effects, plan.usage) == (PassError.NO_CAPACITY, (), None)
-
-
 def test_max_nodes_limits_growth() -> None:
     group = nodes(10)
     _, plan = decided(snapshot(group, load(110, group), target=11), settings(max_nodes=13))
@@ -190,9 +184,11 @@ def test_failed_increase_releases_lock_and_counts_as_failure() -> None:
     group = nodes(10)
     seen = snapshot(group, load(110, group))
     state, _ = decided(seen)
+    assert decided(seen, state=state, now_s=NOW_S + 60.0)[1].decided_by is GroupRule.LOCK
     refused = msgspec.structs.replace(seen, failures=Failures(increase_failed=True))
     state, plan = decided(refused, state=state, now_s=NOW_S + 60.0)
     assert plan.effects == (IncreaseSize(count=6),)
+    assert state.lock == ScaleLock(requested_count=6, locked_at_s=NOW_S + 60.0)
     assert state.breaker.failure_count == 1
 
 

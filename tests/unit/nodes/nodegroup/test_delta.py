@@ -1,6 +1,8 @@
 """The number of nodes that the thresholds add to or remove from a group."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from serving.nodes.nodegroup.plan import FromZero, GroupRule, Utilisation, WantedNodes
 from serving.nodes.nodegroup.records import Amount
@@ -33,8 +35,15 @@ def test_scale_up_delta_reaches_threshold(
     assert request_count == delta
 
 
-def test_after_growing_the_group_is_below_the_threshold() -> None:
-    assert 5000 / (2 + 6) / 1000 * 100 == 62.5
+@given(node_count=st.integers(1, 100), threshold_percent=st.integers(1, 100), excess_percent=st.integers(1, 1000))
+def test_scale_up_delta_is_fewest_nodes_not_above_threshold(
+    node_count: int, threshold_percent: int, excess_percent: int
+) -> None:
+    percent = threshold_percent + excess_percent
+    delta = scale_up_delta(usage(percent), node_count=node_count, threshold_percent=threshold_percent)
+    # Equal if the quotient is whole and its floating-point value is above it.
+    assert threshold_percent * (node_count + delta - 1) <= percent * node_count
+    assert percent * node_count <= threshold_percent * (node_count + delta)
 
 
 @pytest.mark.parametrize(

@@ -123,8 +123,3 @@ def test_sidecar_request_is_added_to_containers() -> None:
 def test_init_container_request_adds_earlier_sidecars_only() -> None:
     assert pod_request([cpu(100)], [init(500, is_sidecar=True), init(2000)]).cpu_m == 2500
     assert pod_request([cpu(100)], [init(2000), init(500, is_sidecar=True)]).cpu_m == 2000
-
-
-def test_quirk_counts_sidecar_as_init_container() -> None:
-    init_containers = [init(500, is_sidecar=True)]
-    assert pod_request([cpu(3000)], init_containers, sidecars_count_as_init_containers=True).cpu_m == 3000

@@ -9,7 +9,7 @@ from serving.core.settings.nodegroup import ORIGINAL, NodeGroupQuirks, NodeGroup
 from serving.core.settings.nodegroup_options import problems_of_node_group
 from serving.nodes.nodegroup.facts import InitContainer, pod_request
 from serving.nodes.nodegroup.group_memory import NodeGroupState, ScaleLock
-from serving.nodes.nodegroup.plan import DeleteNodes, Effect, GroupPlan, IncreaseSize, PassError, Taint, Untaint
+from serving.nodes.nodegroup.plan import DeleteNodes, Effect, GroupPlan, IncreaseSize, PassError, Untaint
 from serving.nodes.nodegroup.records import Amount, Placement, PodPhase
 from tests.unit.core.settings.test_nodegroup_options import OPTIONS
 from tests.unit.nodes.nodegroup.builders import (
@@ -232,9 +232,5 @@ def test_growth_to_minimum_stops_reaping_only_with_quirk() -> None:
 
 
 def test_negative_removal_rate_grows_idle_group() -> None:
-    plan = decided(snapshot(nodes(3)), settings(fast_node_removal_rate=-1))[1]
-    assert plan.effects == (IncreaseSize(count=1),)
-
-
-def test_summary_distinguishes_taint_from_untaint() -> None:
-    assert (_short(Taint(node_name="n", at_s=0, effect="")), _short(Untaint(node_name="n"))) == ("n", "~n")
+    accepting = quirky("negative_rates_accepted", fast_node_removal_rate=-1)
+    assert summary_of(decided(snapshot(nodes(3)), accepting)[1]) == (1,)

@@ -6,9 +6,12 @@ import msgspec
 import pytest
 
 from serving.core.settings.http import HttpSettings
+from serving.net.proxy.forwarding.exchange import Exchange
 from serving.net.proxy.forwarding.relay import RelayPool, RelayUpstream, relay_head, relay_port
 from serving.net.proxy.http1.lines import HeaderLine
-from tests.unit.net.proxy.wires import Wire
+from tests.unit.net.proxy.wires import APP, Bench, Wire
+
+GREETING = b"220 ready\r\n"
 
 
 def connected() -> tuple[RelayPool, RelayUpstream, Wire]:
@@ -25,11 +28,30 @@ def test_released_relay_connection_is_closed() -> None:
     assert pool.idle_count == 0
 
 
-def test_app_that_sends_first_is_paused() -> None:
-    _, upstream, wire = connected()
-    upstream.data_received(b"220 ready\r\n")
-    assert wire.is_reading_paused
-    assert not wire.is_closed
+class RelayBench(Bench):
+    """Every app sends ``GREETING`` before its connection gets a request."""
+
+    def begin(self, exchange: Exchange) -> None:
+        upstream, app = RelayUpstream(self.pool, APP), Wire()
+        upstream.connection_made(app)
+        self.pool.release(upstream)
+        upstream.data_received(GREETING)
+        assert (app.is_reading_paused, app.is_closed) == (True, False)
+        self.upstreams.append(upstream)
+        self.apps.append(app)
+        exchange.forward(APP)
+
+
+def test_app_that_sends_first_is_paused_until_tunnel_is_open() -> None:
+    bench = RelayBench()
+    bench.connection.data_received(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: serving-tcp\r\n\r\n")
+    ((upstream, app),) = zip(bench.upstreams, bench.apps, strict=True)
+    assert bench.client.written.startswith(b"HTTP/1.1 101 ")
+    assert bench.client.written.endswith(b"\r\n\r\n" + GREETING)
+    assert not app.is_reading_paused
+    upstream.data_received(b"more")
+    assert bench.client.written.endswith(GREETING + b"more")
+    assert app.written == b""
 
 
 def test_relay_marker_is_written_to_wire_only() -> None:

@@ -309,20 +309,26 @@ def test_recently_ended_streams_are_remembered() -> None:
 
 
 def test_pending_bytes_remain_while_transport_is_full() -> None:
+    batches: list[int] = []
+
     class Full(Recorder):
         def write_now(self) -> None:
+            batches.append(sum(len(payload) for *_, payload in sent(self)))
             self.engine.is_full = True
 
     full = Full()
     full.feed(OPENING, OPEN)
-    full.engine.send_data(full.stream(1), bytes(1_000_000))
+    full.engine.out.clear()
     stream = full.stream(1)
-    full.feed(
-        frame(Kind.WINDOW_UPDATE, (2**30).to_bytes(4)), frame(Kind.WINDOW_UPDATE, (2**30).to_bytes(4), stream_id=1)
-    )
-    full.engine.is_full = False
-    full.engine.flush()
-    assert len(stream.pending or b"") >= 800_000
+    stream.send_left = full.engine.send_left = 2**30
+    full.engine.send_data(stream, bytes(1_000_000))
+    for count in (1, 2, 3):
+        assert batches == [4 * FRAME_MAX] * count
+        assert len(stream.pending or b"") == 1_000_000 - sum(batches)
+        full.engine.flush()
+        assert (len(batches), full.engine.out) == (count, []), "a full transport gets no frames"
+        full.engine.is_full = False
+        full.engine.flush()
 
 
 def test_receive_processes_at_most_256_frames_per_call() -> None:

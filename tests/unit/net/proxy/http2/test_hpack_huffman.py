@@ -6,6 +6,7 @@ from hpack.huffman_table import decode_huffman
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serving.net.proxy.http2 import hpack_huffman
 from serving.net.proxy.http2.frames import ErrorCode, Violation
 from serving.net.proxy.http2.hpack_huffman import huffman_decode, huffman_encode
 
@@ -35,6 +36,15 @@ def test_eos_symbol_and_wrong_padding_are_rejected(packed: bytes) -> None:
     assert caught.value.code is ErrorCode.COMPRESSION_ERROR
 
 
-def test_many_strings_round_trip_through_huffman_cache() -> None:
+def test_huffman_cache_keeps_at_most_1024_strings() -> None:
     for number in range(5000):
-        assert huffman_decode(huffman_encode(b"%d" % number)) == b"%d" % number
+        packed = huffman_encode(b"%d" % number)
+        assert huffman_decode(packed) == huffman_decode(packed) == b"%d" % number
+        assert packed in hpack_huffman._remembered
+        assert len(hpack_huffman._remembered) <= 1024
+
+
+def test_long_string_is_not_cached() -> None:
+    packed = huffman_encode(b"0" * 200)
+    assert huffman_decode(packed) == b"0" * 200
+    assert packed not in hpack_huffman._remembered

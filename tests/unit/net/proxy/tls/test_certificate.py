@@ -54,12 +54,32 @@ def test_mismatched_or_unreadable_pair_is_rejected_with_reason() -> None:
     assert "cannot be read" in refused(pair.certificate_pem.replace(b"M", b"?"), pair.key_pem)
 
 
-def test_certificate_of_authority_is_rejected() -> None:
-    ca = AUTHORITY.cert_pem.bytes()
-    assert refused(ca, AUTHORITY.private_key_pem.bytes()) == "it names no host (subjectAltName)"
+def test_certificate_without_host_is_rejected_unless_pair_has_hosts() -> None:
+    ca, key = AUTHORITY.cert_pem.bytes(), AUTHORITY.private_key_pem.bytes()
+    assert refused(ca, key) == "it names no host (subjectAltName)"
+    pair = Pair(where="here", certificate_pem=ca, key_pem=key, hosts=("a.example",))
+    assert load_certificate("one", pair).identity.hosts == ("a.example",)
 
 
-def test_client_only_certificate_is_rejected() -> None:
+_SIGNS_ONLY = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), _SIGNS_ONLY],
+    ids=["of a client", "of an authority"],
+)
+def test_certificate_for_other_usage_is_rejected(usage: x509.ExtensionType) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a.example")])
     builder = x509.CertificateBuilder(
@@ -71,7 +91,7 @@ def test_client_only_certificate_is_rejected() -> None:
         not_valid_after=dt.datetime(2999, 1, 1, tzinfo=dt.UTC),
     )
     builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName("a.example")]), critical=False)
-    builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+    builder = builder.add_extension(usage, critical=False)
     pem = serialization.Encoding.PEM
     key_pem = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     certificate_pem = builder.sign(key, hashes.SHA256()).public_bytes(pem)

@@ -101,9 +101,13 @@ def test_providers_equal_choices_of_provider_setting() -> None:
     assert tuple(PROVIDERS) == knob.choices
 
 
-def test_every_provider_scores_a_node() -> None:
-    for provider in PROVIDERS:
-        assert new_scores(PlacementSettings(provider=provider), EMPTY).total.size == 1
+@pytest.mark.parametrize(("provider", "weights"), PROVIDERS.items())
+def test_every_provider_sums_its_weighted_scores(provider: str, weights: dict[str, int]) -> None:
+    scores = new_scores(PlacementSettings(provider=provider), node(usage=load(40)))
+    assert {part.name: part.weight for part in scores.parts} == weights
+    assert scores.total.tolist() == pytest.approx(
+        [sum(10 * part.weight * int(part.result.score[0]) / part.score_max for part in scores.parts)]
+    )
 
 
 def test_pick_returns_highest_feasible_total() -> None:

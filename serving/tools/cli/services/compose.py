@@ -18,6 +18,7 @@ from serving.core.model.errors import InvalidValue
 from serving.core.model.knative import AUTOSCALING_GROUP, NAMED_PORT_ANNOTATION, SERVING_API_VERSION, TCP_ANNOTATION
 from serving.core.model.objects import Object, is_dns_label, name_of, nested
 from serving.core.model.ports import PORT_MAX
+from serving.core.model.quantity import parse_quantity
 from serving.core.model.unread import Fields, unread
 from serving.home.images.store import ImageBuild
 
@@ -262,7 +263,7 @@ def _service(
     environment = _environment(values, name, notes)
     if environment:
         container["env"] = environment
-    limits = _limits(nested(service, "deploy", "resources", "limits") or {})
+    limits = _limits(nested(service, "deploy", "resources", "limits") or {}, f"services.{name}.deploy.resources.limits")
     if limits:
         container["resources"] = {"limits": limits}
     notes.extend(_unread_note(field, name) for field in sorted(set(unread(service, _READ))))
@@ -410,7 +411,10 @@ def pairs_with_values(source: object, what: str, outside: Mapping[str, str]) -> 
 
 def _words(command: object, where: str) -> list[str]:
     if isinstance(command, list):
-        return [str(word) for word in command]
+        for word in command:
+            if word is None or isinstance(word, dict | list):
+                raise InvalidValue(text=where, expected=f"a list of texts: {word!r} is in it")
+        return [_text(word) for word in command]
     try:
         return shlex.split(str(command))
     except ValueError as error:
@@ -457,12 +461,24 @@ def _range(text: str) -> range:
     return ports if ports and 0 < ports[0] <= ports[-1] <= PORT_MAX else range(0)
 
 
-def _limits(limits: Mapping[str, object]) -> dict[str, str]:
-    """Convert compose's limits to Kubernetes quantities: cpus "0.5"; memory "512M" or "64kb" (powers of 1024)."""
+def _limits(limits: Mapping[str, object], where: str) -> dict[str, str]:
+    """Convert compose's limits to Kubernetes quantities: cpus "0.5"; memory "512M" or "64kb" (powers of 1024).
+
+    ``where`` is their position for errors. Raises ``InvalidValue``.
+    """
     quantities = {}
     if limits.get("cpus"):
-        quantities["cpu"] = str(limits["cpus"])
+        quantities["cpu"] = _quantity(str(limits["cpus"]), f"{where}.cpus", "a number of cores, as 0.5")
     if limits.get("memory"):
         text = str(limits["memory"]).lower().removesuffix("b")
-        quantities["memory"] = f"{text[:-1]}{text[-1].upper()}i" if text[-1:] in {"k", "m", "g"} else text
+        written = f"{text[:-1]}{text[-1].upper()}i" if text[-1:] in {"k", "m", "g"} else text
+        quantities["memory"] = _quantity(written, f"{where}.memory", "a size, as 512M or 64kb")
     return quantities
+
+
+def _quantity(text: str, where: str, expected: str) -> str:
+    try:
+        parse_quantity(text)
+    except InvalidValue:
+        raise InvalidValue(text=where, expected=expected) from None
+    return text

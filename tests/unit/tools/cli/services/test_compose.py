@@ -1,4 +1,3 @@
-import contextlib
 import shutil
 import subprocess
 from pathlib import Path
@@ -171,6 +170,18 @@ def test_missing_builder_is_reported_in_one_line(tmp_path: Path, scripts: dict[s
         ("services: {web: {extends: {service: b}}}", "write the fields of the service that it extends into it"),
         ("services: {a_b: {image: a}, a-b: {image: a}}", "'a-b' is not a unique name: a_b becomes a-b, too"),
         ("services: {web: {image: a, command: '\"a'}}", "'services.web.command' is not a command as in a shell"),
+        (
+            "services: {web: {image: a, command: [a, null]}}",
+            "'services.web.command' is not a list of texts: None is in it",
+        ),
+        (
+            "services: {web: {image: a, deploy: {resources: {limits: {memory: x}}}}}",
+            "limits.memory' is not a size, as 512M",
+        ),
+        (
+            "services: {web: {image: a, deploy: {resources: {limits: {cpus: x}}}}}",
+            "limits.cpus' is not a number of cores",
+        ),
         ("services: {web: {image: a, ports: [99999]}}", "'99999' is not a port of web, as 80"),
         ("services: {web: {env_file: gone}}", "compose.yaml: services.web.env_file: "),
         ("services: {web: {env_file: 5}}", "/5: No such file"),
@@ -219,7 +230,7 @@ _FIELDS = (
 
 
 @pytest.mark.parametrize("field", _FIELDS)
-def test_compose_value_of_another_type_raises_only_invalid_value(tmp_path: Path, field: str) -> None:
+def test_compose_value_of_another_type_is_rejected_or_gives_a_valid_service(tmp_path: Path, field: str) -> None:
     for value in _OF_OTHER_TYPES:
         service: dict[str, Any] = {"image": "a", "ports": ["80:80"]}
         *above, last = field.split(".")
@@ -227,8 +238,13 @@ def test_compose_value_of_another_type_raises_only_invalid_value(tmp_path: Path,
         for name in above:
             place = place.setdefault(name, {})
         place[last] = value
-        with contextlib.suppress(InvalidValue):
-            from_compose({"services": {"web": service}}, folder=tmp_path, environment={})
+        try:
+            converted_file = from_compose({"services": {"web": service}}, folder=tmp_path, environment={})
+        except InvalidValue as error:
+            assert error.expected  # noqa: PT017
+            continue
+        for manifest in converted_file.manifests:
+            admit(SERVING_SERVICE, manifest, is_one_machine=True)
 
 
 def test_compose_service_with_a_provider_is_skipped(tmp_path: Path) -> None:

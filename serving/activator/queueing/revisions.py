@@ -121,7 +121,7 @@ def revision_of(revision: Mapping[str, Any], scaling: AutoscalerSettings) -> Ser
     try:
         read = msgspec.convert(revision, _Revision)
     except msgspec.ValidationError as error:
-        return NoData(missing=f"a Revision that can be read: {error}")
+        return NoData(missing=f"fields that can be read: {error}")
     spec, metadata = read.spec, read.metadata
     ready = condition_of(revision, CONDITION_READY)
     is_delayed = ready.get("reason") in _WAITS_FOR_ROOM

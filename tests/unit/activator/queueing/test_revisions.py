@@ -105,7 +105,9 @@ def test_target_concurrency_uses_the_autoscaler_settings() -> None:
 
 
 def test_invalid_revision_is_no_data() -> None:
-    assert isinstance(revision_of({"metadata": {"name": "r"}, "spec": {"servingState": "Asleep"}}, SCALING), NoData)
+    assert revision_of({"metadata": {"name": "r"}, "spec": {"servingState": "Asleep"}}, SCALING) == NoData(
+        missing="fields that can be read: Invalid enum value 'Asleep' - at `$.spec.servingState`"
+    )
 
 
 def test_exec_readiness_probe_is_left_to_the_kubelet() -> None:
@@ -143,4 +145,6 @@ def test_workload_is_read_as_a_revision_without_queue_proxy() -> None:
 
 def test_invalid_workload_is_no_data() -> None:
     spec = ScaledWorkloadSpec(target=WorkloadTarget(name="shop"), service=WorkloadService(name="shop"))
-    assert isinstance(workload_of({"metadata": {"name": "shop", "uid": 3}}, spec, SCALING), NoData)
+    assert workload_of({"metadata": {"name": "shop", "uid": 3}}, spec, SCALING) == NoData(
+        missing="fields that can be read: Expected `str`, got `int` - at `$.metadata.uid`"
+    )

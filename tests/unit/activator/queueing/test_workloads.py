@@ -101,7 +101,9 @@ def test_invalid_slice_is_no_data() -> None:
     backends = WorkloadBackends()
     backends.put(KEY, WorkloadBackend(service="web", port_name=None))
     (slice_,) = backends.slices({**endpoint_slice(), "endpoints": "many"})
-    assert isinstance(slice_, NoData)
+    assert slice_ == NoData(
+        missing="an EndpointSlice that can be read: Expected `array | null`, got `str` - at `$.endpoints`"
+    )
 
 
 def test_fallback_port_name_is_read_from_the_spec_else_from_the_status() -> None:

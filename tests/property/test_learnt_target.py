@@ -107,16 +107,16 @@ def test_scale_by_the_learnt_target_covers_the_load_up_to_max_scale(
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
-@given(loads=st.lists(st.floats(0, 300), min_size=1, max_size=40), learns=st.booleans())
-def test_revision_without_response_times_is_scaled_by_its_own_target(loads: list[float], learns: bool) -> None:
-    with_it, without = (
+@given(loads=st.lists(st.floats(0, 300), min_size=1, max_size=40), mode=st.sampled_from(TargetMode))
+def test_revision_without_response_times_is_scaled_by_its_own_target(loads: list[float], mode: TargetMode) -> None:
+    scalers = [
         Scaler(revision_with(spec_with(target_mode=target_mode)), facts_of(1), ONE_SECOND, is_restart=False, now_s=0.0)
-        for target_mode in (learns, False)
-    )
+        for target_mode in (mode, TargetMode.OFF)
+    ]
     for second, load in enumerate(loads):
-        stat = Stat(pod="pod-0", at_s=second + 0.5, concurrency=load, request_count=load)
+        stat = Stat(pod="pod-0", at_s=second + 0.5, concurrency=load, request_count=load, ended_count=load)
         decided = []
-        for scaler in (with_it, without):
+        for scaler in scalers:
             scaler.record(stat, StatSource.POD)
             outcome = scaler.tick(facts_of(1), DecisionCause.PERIOD, second + 1.0)
             decided.append((outcome.apply_count, outcome.decided))

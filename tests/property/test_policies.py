@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,7 +41,11 @@ def test_trigger_state_round_trips_to_the_millisecond(state: TriggerState) -> No
         for before, after in zip(points, back.points[kind], strict=True):
             assert abs(before.at_s - after.at_s) < 0.001
             assert abs(before.usage_ratio - after.usage_ratio) <= 0.0001
-    assert (back.last_change_at_s is None) == (state.last_change_at_s is None)
+    for time_s, back_s in (
+        (state.phase_changed_at_s, back.phase_changed_at_s),
+        (state.last_change_at_s, back.last_change_at_s),
+    ):
+        assert back_s == (None if time_s is None else pytest.approx(time_s, rel=0, abs=0.001))
 
 
 @given(STATES, st.floats(-1e9, 1e9))

@@ -1,5 +1,7 @@
 """A revision entry: learnt target, oom kills, pod starts and pod states."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -56,6 +58,15 @@ def killed(times: int) -> ScaledPod:
     return msgspec.structs.replace(POD, oom_kill_count=times)
 
 
+def usage_of(used: dict[str, str], *, timestamp: str) -> dict[str, Any]:
+    """The PodMetrics of the pod "p", with this use of the serving container."""
+    return {
+        "metadata": {"namespace": "default", "name": "p"},
+        "timestamp": timestamp,
+        "containers": [{"name": "c", "usage": used}, {"name": "queue-proxy", "usage": {"memory": "900Mi"}}],
+    }
+
+
 def test_oom_kill_updates_the_learnt_target_once() -> None:
     entry = entry_with_load()
     entry.set_pod(POD, 0.6, is_gone=False)
@@ -76,11 +87,14 @@ def test_oom_kills_before_the_first_observation_are_ignored() -> None:
     assert entry.pod_counts().oom_kills == 0
 
 
-def test_usage_and_kills_without_a_scaler_do_not_raise() -> None:
-    entry = entry_with_load(has_scaler=False)
-    entry.measured("default", Usages(), 1.0)
-    entry.set_pod(POD, 0.6, is_gone=False)
-    entry.set_pod(killed(1), 0.7, is_gone=False)
+def test_without_a_scaler_kills_are_counted_and_usage_stays_new() -> None:
+    entry, usages = entry_with_load(has_scaler=False), Usages()
+    usages.replace([usage_of({"cpu": "100m", "memory": "20Mi"}, timestamp="0")], 1.0)
+    entry.measured("default", usages, 1.0)
+    assert usages.new_measurement(("default", "p"), 1.0).keys() == {"c", "queue-proxy"}
+    assert not entry.set_pod(POD, 0.6, is_gone=False)
+    assert entry.set_pod(killed(1), 0.7, is_gone=False)
+    assert entry.pod_counts().oom_kills == 1
 
 
 def test_oom_kills_of_deleted_pods_remain_counted() -> None:
@@ -103,12 +117,7 @@ def test_memory_per_request_is_learnt_from_pod_metrics() -> None:
     for second, concurrency in enumerate((1.0, 4.0, 8.0, 2.0, 6.0, 5.0)):
         report(entry, concurrency, second + 1.5)
         used = {"cpu": "100m", "memory": str(int(20_000_000 + 10_000_000 * concurrency))}
-        result = {
-            "metadata": {"namespace": "default", "name": "p"},
-            "timestamp": str(second),
-            "containers": [{"name": "c", "usage": used}, {"name": "queue-proxy", "usage": {"memory": "900Mi"}}],
-        }
-        usages.replace([result], second + 1.6)
+        usages.replace([usage_of(used, timestamp=str(second))], second + 1.6)
         entry.measured("default", usages, second + 1.6)
         learnt = decided(entry, second + 1.7).inputs.learnt
     assert learnt is not None

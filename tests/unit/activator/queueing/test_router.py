@@ -1,7 +1,8 @@
 """The router of all requests and revisions: events in, outcomes out."""
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import msgspec
 import pytest
@@ -786,15 +787,18 @@ def test_announcement_before_the_first_request_is_used() -> None:
 
 
 @pytest.mark.parametrize(
-    ("router", "why"),
+    ("new_announcing", "why"),
     [
-        (announcing(ActivatorSettings(announced_pod_max_s=0.0)), "switched off"),
-        (announcing(ActivatorSettings(probe_unready_pods=False)), "nothing is probed"),
-        (announcing(kubelet_decides=True), "a probe alone does not say that it is ready"),
-        (RequestRouter[str](SETTINGS, random=random.Random(1).random), "no such revision"),
+        (partial(announcing, ActivatorSettings(announced_pod_max_s=0.0)), "switched off"),
+        (partial(announcing, ActivatorSettings(probe_unready_pods=False)), "nothing is probed"),
+        (partial(announcing, kubelet_decides=True), "a probe alone does not say that it is ready"),
+        (partial(new_router, is_known=False), "no such revision"),
     ],
 )
-def test_announcement_is_ignored_when_disabled_unprobed_or_unknown(router: RequestRouter[str], why: str) -> None:
+def test_announcement_is_ignored_when_disabled_unprobed_or_unknown(
+    new_announcing: Callable[[], RequestRouter[str]], why: str
+) -> None:
+    router = new_announcing()
     router.arrive(KEY, "r", 0.0)
     announce(router, KEY, announced_pod(), now_s=1.0)
     assert not router.tick(1.0).probes, why

@@ -240,12 +240,15 @@ def test_tag_host_is_served_without_other_traffic() -> None:
     assert site.revisions == ()
 
 
-def test_route_with_a_tag_without_revision_is_readable() -> None:
+def test_tag_without_a_revision_has_a_host_without_revisions() -> None:
     read = route_of(
         {"metadata": {"name": "hello", "namespace": "default"}, "spec": {"traffic": [{"tag": "new", "percent": 100}]}},
         RULES,
     )
     assert isinstance(read, ServedRoute)
+    site = new_routes(read).find(PUBLIC, "new-hello.default.localhost")
+    assert site is not None
+    assert site.revisions == ()
 
 
 def test_invalid_route_is_no_data() -> None:

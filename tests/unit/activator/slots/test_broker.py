@@ -223,12 +223,14 @@ def test_borrowed_slots_of_unlisted_pods_are_returned() -> None:
     assert list(second.broker.ledger.borrowed()) == []
 
 
-def test_transfer_for_a_revision_without_requests_dispatches_nothing() -> None:
-    _, (first, second) = world_of(PODS[0])
-    rounds = tuple((life.index, life.broker.ledger.view_number) for life in (first, second))
-    assert (
-        second.broker.receive(0, Give(rounds=rounds, key=("default", "other"), pod="p", count=1), 0.0).dispatches == ()
-    )
+def test_transfer_for_a_revision_without_requests_is_stored_and_dispatches_nothing() -> None:
+    world, (first, second) = world_of(PODS[0])
+    other = ("default", "other")
+    first.broker.ledger.transfer(other, "p", peer=1, count=2)
+    ((_, _, give),) = world.messages
+    assert isinstance(give, Give)
+    assert second.broker.receive(0, give, 0.0).dispatches == ()
+    assert [life.broker.ledger.right(other, "p", 10) for life in (first, second)] == [3, 7]
 
 
 def test_ask_of_an_unknown_peer_and_hello_have_no_effect() -> None:

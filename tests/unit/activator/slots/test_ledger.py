@@ -137,9 +137,15 @@ def test_transfer_of_an_earlier_view_is_ignored() -> None:
 
 
 def test_declaration_of_an_unknown_peer_is_ignored() -> None:
-    net = two()
+    net = two(slots=10)
     net.ledgers[0].receive(7, Declare(round=1, in_use=()))
     assert not net.ledgers[0].is_frozen
+    assert net.queue == []
+    net.start(2, slots=10)
+    net.ledgers[0].receive(7, Declare(round=1, in_use=()))
+    net.settle()
+    assert not net.ledgers[0].is_frozen
+    assert sum(net.rights(slots=10)) == 10
 
 
 def test_late_declaration_does_not_restart_the_view() -> None:

@@ -1,4 +1,4 @@
-import os
+import random
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -234,7 +234,9 @@ def test_archive_of_a_newer_format_is_rejected(tmp_path: Path) -> None:
         Archive(path, STEPS, bytes_max=2**30)
 
 
-@pytest.mark.parametrize("content", [b"not a database, though long enough to look at" * 100, os.urandom(8192)])
+@pytest.mark.parametrize(
+    "content", [b"not a database, though long enough to look at" * 100, random.Random(1).randbytes(8192)]
+)
 def test_file_that_is_no_database_is_reported_as_damaged(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "history.db").write_bytes(content)
     with pytest.raises(sqlite3.DatabaseError) as exception_info:

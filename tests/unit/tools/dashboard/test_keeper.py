@@ -1,6 +1,6 @@
 import contextlib
 import logging
-import os
+import random
 import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -54,7 +54,7 @@ async def test_ticks_are_stored_as_steps_that_survive_a_restart(tmp_path: Path) 
         assert history_range.marks == [MARK]
 
 
-@pytest.mark.parametrize(("content", "suffix"), [(os.urandom(8192), "damaged"), (b"", "newer")])
+@pytest.mark.parametrize(("content", "suffix"), [(random.Random(1).randbytes(8192), "damaged"), (b"", "newer")])
 async def test_unusable_history_file_is_moved_aside(
     tmp_path: Path, content: bytes, suffix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -98,7 +98,7 @@ async def test_history_file_damaged_between_runs_is_moved_aside(tmp_path: Path) 
     with path.open("r+b") as file:
         # The pages behind the schema.
         file.seek(4096)
-        file.write(os.urandom(64 * 4096))
+        file.write(random.Random(1).randbytes(64 * 4096))
     async with opened_keeper(path) as keeper:
         assert await last_hour(keeper) is None
         keeper.record(NOW_S - 9, {KEY: row(3.0)}, ())

@@ -128,7 +128,14 @@ def test_node_usage_is_shown_until_it_is_outdated() -> None:
     entry = lines(nodes, now_s=59.0)
     assert (entry["a"]["used"], entry["b"]["used"]) == ({"cpu_millicores": 500, "memory_bytes": 2**30}, None)
     assert lines(nodes, now_s=70.0)["a"]["used"] is None
-    nodes.measured([], 71.0)
+
+
+def test_usage_of_a_node_without_metrics_is_removed() -> None:
+    nodes = new_nodes()
+    nodes.measured([{"metadata": {"name": "a"}, "timestamp": "t", "usage": {"cpu": "500m", "memory": "1Gi"}}], 0.0)
+    assert lines(nodes, now_s=1.0)["a"]["used"] is not None
+    nodes.measured([], 15.0)
+    assert lines(nodes, now_s=15.0)["a"]["used"] is None
 
 
 def test_scores_need_two_nodes_with_a_size() -> None:
@@ -152,8 +159,14 @@ def test_unchanged_node_view_is_cached_for_10_s() -> None:
     assert nodes.shown("default/r", 10.0) is not first
     put(nodes, "default/q", pod("b"))
     assert nodes.shown("default/r", 11.0)["lines"][1]["pod_count"] == 1
+
+
+def test_cached_node_views_are_bounded() -> None:
+    nodes = new_nodes()
+    first = nodes.shown("default/r", 0.0)
     for number in range(300):
-        nodes.shown(f"default/{number}", 11.0)
+        nodes.shown(f"default/{number}", 0.0)
+    assert nodes.shown("default/r", 0.0) is not first
 
 
 def test_nodes_are_limited_to_the_revisions_own_and_the_best() -> None:

@@ -2,6 +2,7 @@
 
 import array
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,6 +32,12 @@ def test_pod_waits_until_another_revision_frees_its_place() -> None:
     assert wait_s(first) < 2.1
     # The first pod is removed after a window of 60 s and drains for 5 s.
     assert 55.0 < wait_s(second) < 75.0
+
+
+@pytest.mark.parametrize("pods_max", [1, 2, 3])
+def test_pods_beyond_the_room_wait(pods_max: int) -> None:
+    results = ran(*[[10.0]] * 4, pods_max=pods_max)
+    assert sum(wait_s(result) < 3.0 for result in results) == pods_max
 
 
 def test_sufficient_room_changes_no_result() -> None:

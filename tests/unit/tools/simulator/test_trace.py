@@ -147,15 +147,6 @@ def test_missing_or_corrupt_trace_file_is_reported(tmp_path: Path) -> None:
             read_trace(path)
 
 
-def test_unnamed_requests_are_one_function(tmp_path: Path) -> None:
-    """Recorded traces have rows without a function name."""
-    functions, _ = read_trace(written(tmp_path, "at_s,function,duration_s\n1,,2\n3,a,2\n4,,2\n"))
-    assert sorted((function_trace.name, function_trace.request_count) for function_trace in functions) == [
-        ("(unnamed)", 2),
-        ("a", 1),
-    ]
-
-
 def test_rate_steps_are_parsed() -> None:
     assert parse_steps("0:0 10:2.5") == [Step(from_s=0, rate=0), Step(from_s=10, rate=2.5)]
 

@@ -107,16 +107,24 @@ def test_nested_progress_updates_the_outer_line(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err == "outer ...\nmore ...\nanother ...\n"
 
 
+ERASE_LINE = "\x1b[2K"
+
+
 def test_progress_on_a_terminal_prints_other_messages_beside_its_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(module, "is_lively", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
     with Progress("waiting [for it]") as progress:
         due(progress)
         print_aside("a word")
         progress.update("again")
-    assert "a word\n" in capsys.readouterr().err
-    assert progress._shown is not None
+    before, _, after = capsys.readouterr().err.partition("a word\n")
+    assert "waiting [for it]" in before
+    assert before.endswith(ERASE_LINE), "the line is removed before the message"
+    assert "again" in after
+    assert after.endswith(ERASE_LINE), "the line is removed at the end"
 
 
 def test_colour_needs_a_terminal_without_no_color(monkeypatch: pytest.MonkeyPatch) -> None:

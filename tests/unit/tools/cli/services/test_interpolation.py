@@ -1,4 +1,3 @@
-import contextlib
 import re
 from typing import Any
 
@@ -92,9 +91,34 @@ def test_text_with_doubled_dollar_signs_is_unchanged(text: str) -> None:
     assert Interpolation(VARIABLES).text(text.replace("$", "$$")) == text
 
 
-@given(st.text(alphabet="${}:-+?AFO ab"))
-def test_arbitrary_text_raises_only_invalid_value(text: str) -> None:
+ARBITRARY_TEXT = st.text(alphabet="${}:-+?AFO ab")
+# Texts and their values if A is empty, FOO is "o" and GONE is unset.
+INTERPOLATED = st.recursive(
+    st.sampled_from([("$$", "$"), ("${FOO}", "o"), ("${A}", ""), ("${GONE}", "")])
+    | st.text(alphabet=":-+?AFO ab").map(lambda text: (text, text)),
+    lambda part: (
+        st.lists(part).map(lambda parts: ("".join(text for text, _ in parts), "".join(value for _, value in parts)))
+        | st.tuples(st.sampled_from(["${A:-", "${GONE:-", "${GONE-", "${FOO:+", "${FOO+", "${A+"]), part).map(
+            lambda form: (f"{form[0]}{form[1][0]}}}", form[1][1])
+        )
+        | st.tuples(st.sampled_from(["${A-", "${A:+", "${GONE+"]), part).map(
+            lambda form: (f"{form[0]}{form[1][0]}}}", "")
+        )
+    ),
+)
+
+
+@given(INTERPOLATED)
+def test_nested_variables_are_interpolated_at_any_depth(case: tuple[str, str]) -> None:
+    text, value = case
+    assert Interpolation({"A": "", "FOO": "o"}).text(text) == value
+
+
+@given(ARBITRARY_TEXT, ARBITRARY_TEXT)
+def test_arbitrary_text_is_rejected_or_interpolated_regardless_of_other_text(first: str, second: str) -> None:
     interpolation = Interpolation({"A": "", "FOO": "o"})
-    with contextlib.suppress(InvalidValue):
-        assert "$" in text or interpolation.text(text) == text
-        interpolation.text(text)
+    try:
+        parts = [interpolation.text(first), interpolation.text(second)]
+    except InvalidValue:
+        return
+    assert interpolation.text(f"{first} {second}") == " ".join(parts)

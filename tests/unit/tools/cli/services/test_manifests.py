@@ -1,4 +1,5 @@
 import io
+import json
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,16 @@ def test_manifests_are_read_with_file_and_line_and_dependencies_first(tmp_path: 
 def test_yaml_date_is_read_as_text(tmp_path: Path) -> None:
     (manifest,) = read_manifests([written(tmp_path, a=CONFIG_MAP)]).manifests
     assert manifest.body["data"] == {"day": "2026-11-21"}
+
+
+def test_each_item_of_a_list_is_a_manifest(tmp_path: Path) -> None:
+    items = [
+        {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}} for kind, name in (("Secret", "s"), ("Pod", "p"))
+    ]
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+    manifests = read_manifests([written(tmp_path, a=text)]).manifests
+    assert [manifest.body for manifest in manifests] == items
+    assert [manifest.where for manifest in manifests] == [f"{tmp_path}/a.yaml:1 items[{at}]" for at in (0, 1)]
 
 
 def test_invalid_item_of_a_list_is_reported_with_its_index(tmp_path: Path) -> None:

@@ -214,7 +214,7 @@ async def test_activation_of_deleted_revision_is_ignored() -> None:
         assert stage.level == 0
 
 
-async def test_unreadable_objects_do_not_block_others() -> None:
+async def test_unreadable_objects_do_not_block_others(caplog: pytest.LogCaptureFixture) -> None:
     async with staged() as stage:
         await stage.revision("broken", state="Asleep")
         await stage.route({"revisionName": "broken", "percent": 100})
@@ -226,7 +226,17 @@ async def test_unreadable_objects_do_not_block_others() -> None:
             ENDPOINT_SLICE, "default", "hello-00001-private-p", patch={"endpoints": [{"addresses": "no list"}]}
         )
         await stage.pod_seen("q")
-        assert stage.level == 0
+        await stage.remove_pod("p")
+        await until(lambda: len(stage.activator.ingress.router.directory.pods_of(("default", "hello-00001"))) == 1)
+        await stage.route({"revisionName": "hello-00001", "percent": 100}, name="other")
+        response = await send_request(stage.public, host="other.default.localhost")
+    assert (response.status, response.body) == (200, "q")
+    logged = [record for record in caplog.records if record.getMessage() == "object.unreadable"]
+    assert {(record.kind, record.object) for record in logged} == {  # type: ignore[attr-defined]
+        ("Revision", "broken"),
+        ("Route", "hello"),
+        ("EndpointSlice", "hello-00001-private-p"),
+    }
 
 
 async def test_deleted_route_is_not_served() -> None:

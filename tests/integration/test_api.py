@@ -12,6 +12,7 @@ import aiohttp
 import msgspec
 import pytest
 
+from serving.core.model.objects import Object
 from serving.home.admission.admission import admit
 from serving.home.apiserver import watching
 from serving.home.apiserver.logoptions import LogOptions, StoredLog
@@ -439,12 +440,36 @@ async def test_server_without_logs_returns_501(tmp_path: Path) -> None:
         assert (await client.call("GET", f"{PODS}/p/log"))[0] == 501
 
 
+APPS_V1 = {"groupVersion": "apps/v1", "version": "v1"}
+
+
 @pytest.mark.parametrize(
-    "path",
-    ["/", "/version", "/api", "/apis", "/apis/apps", "/apis/apps/v1", "/api/v1", "/openapi/v2", "/openapi/v3"],
+    ("path", "expected"),
+    [
+        ("/", {"paths": ["/api", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]}),
+        ("/version", {"major": "1", "minor": "32"}),
+        ("/api", {"kind": "APIVersions", "versions": ["v1"]}),
+        ("/apis", {"kind": "APIGroupList"}),
+        ("/apis/apps", {"kind": "APIGroup", "name": "apps", "versions": [APPS_V1], "preferredVersion": APPS_V1}),
+        ("/apis/apps/v1", {"kind": "APIResourceList", "groupVersion": "apps/v1"}),
+        ("/api/v1", {"kind": "APIResourceList", "groupVersion": "v1"}),
+        ("/openapi/v2", {"swagger": "2.0"}),
+    ],
 )
-async def test_discovery_paths_are_served(client: Client, path: str) -> None:
-    assert (await client.call("GET", path))[0] == 200
+async def test_discovery_documents_are_served(client: Client, path: str, expected: Object) -> None:
+    status, document = await client.call("GET", path)
+    assert status == 200
+    assert document | expected == document
+
+
+async def test_discovery_lists_groups_and_kinds(client: Client) -> None:
+    _, groups = await client.call("GET", "/apis")
+    assert {"apps", "batch", "serving.knative.dev"} <= {group["name"] for group in groups["groups"]}
+    for path, plural, kind in (("/api/v1", "pods", "Pod"), ("/apis/apps/v1", "deployments", "Deployment")):
+        _, listing = await client.call("GET", path)
+        (resource,) = (resource for resource in listing["resources"] if resource["name"] == plural)
+        assert (resource["kind"], resource["namespaced"]) == (kind, True)
+        assert {"create", "delete", "get", "list", "patch", "update", "watch"} <= set(resource["verbs"])
 
 
 async def test_openapi_document_of_group_is_served(client: Client) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from serving.core.model.event import EventText, about, new_event
 from serving.home.store.memory import MemoryCluster
-from serving.net.cluster.kinds import DEPLOYMENT, NODE, POD, SERVICE, SERVING_SERVICE
+from serving.net.cluster.kinds import DEPLOYMENT, EVENT, NODE, POD, SERVICE, SERVING_SERVICE
 from tests.integration.kubectl import Kubectl, needs_kubectl
 
 pytestmark = needs_kubectl
@@ -182,8 +183,15 @@ async def test_logs_are_printed_and_followed(applied: Kubectl) -> None:
     assert await applied("logs", "-f", "p") == "default/p/c\nmore\n"
 
 
-async def test_get_events_lists_no_events(applied: Kubectl) -> None:
+async def test_get_events_lists_events(applied: Kubectl) -> None:
     assert "No resources found" in await applied("get", "events")
+    service = await applied.cluster.get(SERVING_SERVICE, "default", "hello")
+    words = EventText(reason="Created", message="the service is created", is_warning=False)
+    event = new_event(about(service), words, suffix="1", component="controller", now="2026-01-01T00:00:00Z")
+    await applied.cluster.create(EVENT, event)
+    header, row = (await applied("get", "events")).splitlines()
+    assert header.split() == ["LAST", "SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"]
+    assert row.split()[1:] == ["Normal", "Created", "service/hello", "the", "service", "is", "created"]
 
 
 async def test_create_commands_send_protobuf_bodies(kubectl: Kubectl) -> None:

@@ -15,7 +15,7 @@ from serving.core.model.identities import ACTIVATOR, AUTOSCALER
 from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.core.settings.election import ElectionSettings
 from serving.core.settings.innertls import ENABLED, InnerTlsSettings
-from serving.net.cluster.kinds import DEPLOYMENT
+from serving.net.cluster.kinds import DEPLOYMENT, LEASE
 from serving.net.wire.frames import (
     ActivatorStats,
     PodStat,
@@ -157,6 +157,11 @@ async def test_relayed_pod_report_scales_without_proxied_part(pair: Pair) -> Non
     query = f"namespace=default&revision={NAME}&pod=pod-1"
     async with joining(pair.other, query, token) as connection, scaled(pair, 5):
         await connection.send(encode_frame(reported))
+    counts = [entry.outcome.apply_count for entry in pair.owner.autoscaler.decisions(("default", NAME))]
+    # 35 requests at a target of 7 per pod. With the proxied part, 40 requests need 6 pods.
+    assert max(count or 0 for count in counts) == 5
+    assert pair.other.relay.numbers["stats_passed_on_total"] == 1
+    assert pair.owner.server.numbers["stats_relayed_stats_total"] == 1
 
 
 async def test_relayed_report_is_not_relayed_again(pair: Pair) -> None:
@@ -209,9 +214,17 @@ async def test_stopping_leader_releases_its_shard_and_other_decides(pair: Pair) 
         await connection.send(encode_frame(poke))
 
 
+async def lease_holders(pair: Pair) -> list[tuple[str, int]]:
+    """The holder and the transition count of each lease."""
+    specs = [lease["spec"] for lease in (await pair.store.cluster.list(LEASE)).items]
+    return [(spec["holderIdentity"], spec["leaseTransitions"]) for spec in specs]
+
+
 async def test_joining_and_leaving_autoscaler_does_not_move_the_only_shard(pair: Pair) -> None:
     owner, other = pair.owner, pair.other
     assert owner.relay.elsewhere({}) == ""
+    owner_url = other.relay.elsewhere({})
+    before = await lease_holders(pair)
     stop = asyncio.Event()
     third = AutoscalerDaemon(
         AutoscalerSettings(stats_address="127.0.0.1:0"), pair.store.cluster, key=KEY, election=QUICK, me="third"
@@ -220,8 +233,12 @@ async def test_joining_and_leaving_autoscaler_does_not_move_the_only_shard(pair:
     async with asyncio.timeout(60):
         while not (third.relay.peers and third.relay.peers.connected):  # noqa: ASYNC110 - a daemon is polled
             await asyncio.sleep(0.01)
+    assert third.relay.elsewhere({}) == owner_url
+    assert third.relay.numbers["shards"] == 0
     stop.set()
     await running
+    # The lease has not moved in between.
+    assert await lease_holders(pair) == before
     assert pair.owner is owner
     assert other.relay.numbers["shards"] == 0
 

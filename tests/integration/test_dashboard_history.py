@@ -104,10 +104,16 @@ async def test_history_of_deleted_revision_is_not_shown_for_new_one_of_same_name
     archive = Archive(tmp_path / "history.db", history_steps(14), bytes_max=2**30)
     archive.put(int(wall_s()) // 5 * 5 - 5, {}, [Mark(key=KEY, at_s=wall_s() - 60, kind="failure", text="of the old")])
     archive.close()
+    file, begun_s = str(tmp_path / "history.db"), int(wall_s())
+    query = {"from_": begun_s - 3600, "to": begun_s + 60}
+    async with staged(history_file=file, created=LONG_AGO) as stage:
+        _, body = await history(stage, **query)
+        assert "of the old" in [mark["text"] for mark in body["marks"]]
+        assert body["at_s"][0] < begun_s
     begun_s = int(wall_s())
-    async with staged(history_file=str(tmp_path / "history.db")) as stage:
-        for query in ({}, {"from_": begun_s - 3600, "to": begun_s + 60}):
-            status, body = await history(stage, **query)
+    async with staged(history_file=file) as stage:
+        for arguments in ({}, query):
+            status, body = await history(stage, **arguments)
             assert status == 200
             assert [mark["text"] for mark in body["marks"]] in ([], ["hello-00002 is created"])
             assert all(at_s >= begun_s for at_s in body["at_s"])

@@ -133,22 +133,26 @@ async def test_logs_of_service_at_zero_mention_previous_and_follow(tmp_path: Pat
     assert (printed.exit_code, printed.stderr) == (1, "no pod of hello ends with none; there is none\n")
 
 
-def conditions(**by_type: str) -> list[Object]:
-    reasons = {"False": {"reason": "RevisionFailed", "message": WHY}}
+def conditions(why: str, **by_type: str) -> list[Object]:
+    reasons = {"False": {"reason": "RevisionFailed", "message": why}}
     return [{"type": name, "status": status, **reasons.get(status, {})} for name, status in by_type.items()]
 
 
-async def texts_of_failure(folder: Path, *, newest: str, **by_type: str) -> tuple[str, str]:
+async def texts_of_failure(folder: Path, *, newest: str, why: str = WHY, **by_type: str) -> tuple[str, str]:
     """The failure text of a waiting command and the output of ``serving describe`` for a failed first revision."""
     cluster = MemoryCluster()
     labels = {"serving.knative.dev/service": "hello"}
     spec = {"traffic": [{"revisionName": "hello-00001", "percent": 100}]}
     await cluster.create(SERVING_SERVICE, {"metadata": {"name": "hello"}, "spec": spec})
-    status = {"latestCreatedRevisionName": newest, "conditions": conditions(Ready="False", **by_type)}
+    status = {
+        "latestCreatedRevisionName": newest,
+        "observedGeneration": 1,
+        "conditions": conditions(why, Ready="False", **by_type),
+    }
     service = await cluster.patch(SERVING_SERVICE, "default", "hello", patch={"status": status}, subresource="status")
     for name, ready in (("hello-00001", "False"), ("hello-00002", "True")):
         revision = await cluster.create(REVISION, {"metadata": {"name": name, "labels": labels}, "spec": {}})
-        patch = {"status": {"conditions": conditions(Ready=ready)}}
+        patch = {"status": {"conditions": conditions(why, Ready=ready)}}
         await cluster.patch(REVISION, "default", name, patch=patch, subresource="status")
         pod = folder / "logs" / "default" / f"{name}-deployment-aaaaa"
         pod.mkdir(parents=True)
@@ -163,9 +167,16 @@ async def texts_of_failure(folder: Path, *, newest: str, **by_type: str) -> tupl
 
 
 async def test_failure_text_quotes_log_of_failed_revision_with_traffic(tmp_path: Path) -> None:
+    message, _ = await texts_of_failure(
+        tmp_path, newest="hello-00002", why="exit code 1", ConfigurationsReady="True", RoutesReady="False"
+    )
+    log = "".join(f"\n  {line}" for line in [TRACE[0], "  ...", *TRACE[-10:]])
+    assert message == f"hello: RevisionFailed: exit code 1\nlast lines of the log of hello-00001:{log}"
+
+
+async def test_failure_text_omits_log_lines_that_are_in_reason(tmp_path: Path) -> None:
     message, _ = await texts_of_failure(tmp_path, newest="hello-00002", ConfigurationsReady="True", RoutesReady="False")
-    assert "last lines of the log of hello-00001" in message or WHY in message
-    assert "all is well" not in message
+    assert message == f"hello: RevisionFailed: {WHY}"
 
 
 async def test_describe_prints_a_failure_once_from_its_beginning(tmp_path: Path) -> None:

@@ -218,7 +218,11 @@ async def test_unreachable_upstream_returns_502_and_client_connection_stays_open
 
 
 async def test_undelivered_request_is_forwarded_to_another_address() -> None:
-    async with proxied() as proxy:
+    async def script(link: Link) -> None:
+        head, body = await link.message()
+        link.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(head + body), head + body))
+
+    async with proxied(script) as proxy:
         address, proxy.handler.address = proxy.handler.address, ("127.0.0.1", 1)
         errors: list[OSError] = []
 
@@ -228,8 +232,11 @@ async def test_undelivered_request_is_forwarded_to_another_address() -> None:
 
         proxy.handler.unreachable = elsewhere  # type: ignore[method-assign]
         client = await proxy.client()
-        client.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n")
-        assert (await client.message())[0].startswith(b"HTTP/1.1 200 ")
+        client.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nonce")
+        head, body = await client.message()
+        assert head.startswith(b"HTTP/1.1 200 ")
+        assert body.startswith(b"POST / HTTP/1.1\r\n")
+        assert body.endswith(b"\r\n\r\nonce")
         assert len(errors) == 1
 
 

@@ -347,10 +347,3 @@ async def test_truncated_request_is_not_completed_for_upstream() -> None:
         async with asyncio.timeout(60):
             await cut.wait()
         assert [exchange.outcome for exchange in proxy.handler.finished] == ["client_gone"]
-
-
-async def test_default_script_returns_200() -> None:
-    async with proxied(ok) as proxy:
-        client = await proxy.client()
-        client.send(get())
-        assert (await client.head()).startswith(b"HTTP/1.1 200")

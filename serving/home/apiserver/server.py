@@ -364,8 +364,8 @@ class _ApiHandlers:
         for part, target in zip(parts, targets, strict=True):
             with self._guard.part(part.method, target, part.path) as audited:
                 try:
-                    # The response has no warnings.
-                    query = MultiDict(part.query | {"fieldValidation": "Ignore"})
+                    # The response has no warnings. A part that asks for validation keeps it.
+                    query = MultiDict({"fieldValidation": "Ignore"} | part.query)
                     sent = self._sent(query, part.content_type, bytes(part.body))
                     with managed_by(field_manager(part.query, agent)):
                         written = await self._written(target, part.method, sent, agent=agent)

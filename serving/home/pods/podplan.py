@@ -90,8 +90,8 @@ class AppPlan(msgspec.Struct, frozen=True, kw_only=True):
 class ContainerState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a container: whether it runs, its restarts, and its last end.
 
-    ``restart_count`` includes the restart that the container waits for. ``is_over``: it has ended and is not restarted (``restartPolicy``). ``exit_code`` is as in Kubernetes: 128 plus the
-    number of the signal, if a signal ended it.
+    ``restart_count`` includes the restart that the container waits for. ``is_over``: it has ended and is not restarted
+    (``restartPolicy``). ``exit_code`` is as in Kubernetes: 128 plus the number of the signal, if a signal ended it.
     """
 
     is_running: bool = False

@@ -7,7 +7,7 @@ from serving.net.cluster.kinds import CONFIG_MAP, EVENT, NAMESPACE, POD
 from serving.net.cluster.port import Cluster
 from tests.conformance.cluster.objects import config_map, names, pod
 
-# A real cluster creates a ConfigMap of its own in each namespace.
+# A real cluster also creates a ConfigMap in each namespace.
 OURS = "ours=yes"
 
 

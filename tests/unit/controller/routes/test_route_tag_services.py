@@ -1,4 +1,4 @@
-"""Services of tags: one per tag, with the labels of the route and a visibility label of its own."""
+"""Services of tags: one per tag, with the labels of the route and the visibility of the tag."""
 
 from serving.controller.decide import decide
 from serving.controller.routes.route import TagServices, is_local_tag
